@@ -325,7 +325,10 @@ def test_a_lost_broker_leaves_the_ordered_topics() -> None:
         assert ran(*command, "--yes", "--json").json == {"removed": "b", "topics": []}
         unknown = ran("cluster", "remove", "c", "--yes", "--json", "--namesrv", namesrv.address)
         assert (unknown.code, unknown.out, "broker is 'c'" in unknown.error) == (3, "", True), unknown
+        assert "all the same with --force" in unknown.error
         assert namesrv.kv_config.get("FERROMQ_GRPC", "c") is None
+        assert ran("cluster", "remove", "c", "--force", "--yes", "--namesrv", namesrv.address).code == 0
+        assert namesrv.kv_config.get("FERROMQ_GRPC", "c") == "gone"
     with ferromq.embedded() as mq:
         refused = ran("cluster", "remove", "broker-a", "--yes", "--namesrv", mq.namesrv)
         assert (refused.code, "is registered" in refused.error) == (1, True)
@@ -395,14 +398,26 @@ def test_a_slave_and_another_cluster_are_named_beside_the_brokers(
         assert "Of a broker give the gRPC port (8081), which is another one: --endpoint HOST:8081" in wrong.error
 
 
-def test_a_drain_of_the_last_broker_says_so_and_a_refused_send_names_the_way_back(tmp_path: Path) -> None:
+def test_a_drain_of_the_last_broker_says_so_and_a_refused_send_names_the_way_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A queue that several brokers have closed is named once."""
+
+    def refuse(*_: object) -> None:
+        raise ferromq.Forbidden("figures are refused", code=16, remark="no")
+
     with ferromq.embedded() as mq:
         address = ("--namesrv", mq.namesrv)
         given = {"store": tmp_path / "b", "name": "b", "namesrv": mq.namesrv, "listen": FREE, "grpc_listen": FREE}
         with closing(BrokerController(BrokerConfig.from_options({**given, "fast_listen": "off", **SMALL_FILES}))):
             assert ran("topic", "create", "orders", "--queues", "2", *address).code == 0
+            typo = ran("cluster", "drain", "brokr-a", *address)
+            assert (typo.code, "broker is 'brokr-a', which is neither" in typo.error) == (2, True), typo
+            assert "Drain and stop" not in typo.error
             assert "No other broker" not in ran("cluster", "drain", "b", *address).error
+            with monkeypatch.context() as hidden:
+                hidden.setattr("ferromq.admin.inventory.cluster", refuse)
+                assert "Drain and stop the broker b?" in ran("cluster", "drain", "b", *address).error
             assert ran("cluster", "drain", "b", "--yes", *address).code == 0
             last = ran("cluster", "drain", "broker-a", *address)
             assert (last.code, "No other broker takes messages." in last.error) == (2, True), last
@@ -670,6 +685,41 @@ def test_a_refused_line_is_told_and_those_before_it_are_sent(mq: ferromq.Embedde
         assert "1 message\n" in refused.error
     bodies = ["reserved before", "long before", "broker before"]
     assert eventually(lambda: [each["body"] for each in ran("tail", "orders", "--json").lines] == bodies)
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b")])
+def test_a_refused_line_is_the_end_of_many(
+    mq: ferromq.Embedded, eventually: Eventually, names: tuple[str, ...]
+) -> None:
+    """Also where the lines are several requests: no request behind the refused one is under way."""
+    ran("topic", "create", "orders", "--queues", "1")
+    bodies = [*map(str, range(1, 1001))]
+    lines: list[dict[str, Any]] = [
+        {"body": body, "message_group": names[place % 2] if names else None} for place, body in enumerate(bodies)
+    ]
+    text = "\n".join(map(json.dumps, [*lines[:4], {**lines[4], "properties": {"a": "x" * 40_000}}, *lines[5:]]))
+    refused = ran("send", "orders", "-", "--json-lines", stdin=text)
+    assert (refused.code, len(refused.out.split())) == (1, 4)
+    assert "ferromq: line 5: " in refused.error
+    assert "stored: 4 messages\n" in refused.error
+    rest = ran("send", "orders", "-", "--json-lines", stdin="\n".join(map(json.dumps, lines[4:])))
+    assert (rest.code, len(rest.out.split())) == (0, 996)
+    assert eventually(lambda: [each["body"] for each in ran("tail", "orders", "--json").lines] == bodies)
+
+
+def test_a_body_that_was_stored_compressed_is_printed_whole_by_tail(
+    mq: ferromq.Embedded, eventually: Eventually
+) -> None:
+    """Its stored form is no line to send."""
+    ran("topic", "create", "orders", "--queues", "1")
+    with mq.producer(compress="zlib") as producer:
+        sent = producer.send("orders", b"tea " * 5000).message_id
+    assert eventually(lambda: ran("message", "get", "orders", sent).code == 0)
+    stored = ran("message", "get", "orders", sent, "--json").json
+    assert stored["compressed"]
+    refused = ran("send", "orders", "-", "--json-lines", stdin=json.dumps(stored))
+    assert (refused.code, "line 1: the body is as it was stored, compressed" in refused.error) == (2, True)
+    assert ran("tail", "orders", "--json").lines[0]["body"] == "tea " * 5000
 
 
 def test_stored_messages_are_sent_as_lines(mq: ferromq.Embedded, eventually: Eventually) -> None:

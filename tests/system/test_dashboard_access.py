@@ -35,6 +35,7 @@ from ferromq.embedding import SMALL_FILES
 from ferromq.errors import ConfigError
 from ferromq.namesrv.server import NamesrvController
 from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.terminal.commands import use_namespace
 
 ROOT, ADA = ("root", "root's key"), ("ada", "ada's key")
 Eventually = Callable[[Callable[[], bool]], bool]
@@ -319,6 +320,22 @@ def test_users_sign_in_where_strangers_may_not_list_the_brokers(known_by: str, t
         assert "created topic made" in visitor.done("/topic/new", name="made", queues="1")
 
 
+def test_no_visitor_leads_the_dashboard_to_an_address(tmp_path: Path) -> None:
+    """Where name servers let strangers list no brokers."""
+    with (
+        checked_name_server(tmp_path) as name_server,
+        socket.create_server(("127.0.0.1", 0)) as other,
+        served(name_server.address, allow_changes=True) as dashboard,
+        Visitor(dashboard) as visitor,
+    ):
+        other.settimeout(0)
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        asked = visitor.get("/configuration/change", params={"server": address, "option": "region"})
+        assert (asked.status_code, asked.headers["location"].partition("?")[0]) == (303, "/sign-in"), asked.text
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
 def test_a_broker_without_access_control_takes_no_user_of_its_name_server(tmp_path: Path) -> None:
     """The user could change it without a right."""
     with (
@@ -498,6 +515,17 @@ def test_the_command_serves_until_a_signal(guarded: ferromq.Embedded) -> None:
             assert b"location: /sign-in" in connection.recv(1000), "the keys of the environment are not the visitor's"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_pages_name_topics_as_the_user_of_a_namespace_does(mq: ferromq.Embedded) -> None:
+    """Whose command started the dashboard."""
+    use_namespace("nsA")
+    try:
+        with served(mq.namesrv, allow_changes=True) as dashboard, Visitor(dashboard) as visitor:
+            told = visitor.act("/topic/alter", name="nsA%t", queues="2").text
+    finally:
+        use_namespace("")
+    assert "ferromq topic create t" in told, told
 
 
 def test_the_command_tells_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

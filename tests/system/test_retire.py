@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,8 +13,11 @@ from two_brokers import TwoBrokers
 import ferromq
 from ferromq.admin import retiring
 from ferromq.admin.asking import Ask
+from ferromq.admin.calls import Calls
 from ferromq.admin.progress import runtime
 from ferromq.cli.main import main
+from ferromq.protocol.broker_removal import GONE
+from ferromq.protocol.namespaces import GRPC_NAMESPACE
 
 Eventually = Callable[[Callable[[], bool]], bool]
 
@@ -84,6 +87,22 @@ def test_it_stops_if_that_is_wanted(cluster: Cluster, eventually: Eventually) ->
     assert cluster.admin.retire_broker("a").is_retired
     cluster.clock.advance(seconds=60)
     assert cluster.registered() == {"b"}
+
+
+def test_it_leaves_name_servers_that_lost_their_tables(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They get the mark all the same."""
+    cluster.admin.delete_topic("accounts")
+    table, change = cluster.name_server.kv_config, retiring._change
+
+    def changed(calls: Calls, address: str, state: str, topics: Sequence[str] = ()) -> tuple[str, int]:
+        found = change(calls, address, state, topics)
+        if state == "retired":
+            table.delete(GRPC_NAMESPACE, "a")
+        return found
+
+    monkeypatch.setattr(retiring, "_change", changed)
+    assert cluster.admin.retire_broker("a", quiet=0).is_retired
+    assert table.get(GRPC_NAMESPACE, "a") == GONE
 
 
 def test_retries_and_delays_are_left(cluster: Cluster, eventually: Eventually) -> None:

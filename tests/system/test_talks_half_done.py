@@ -143,6 +143,8 @@ def test_a_slow_name_server_is_one_that_answers(
     assert patient.take_out_broker("gone") == [TOPIC]
     with pytest.raises(ferromq.ConfigError, match="broker is 'unknown'"):
         patient.take_out_broker("unknown")
+    assert patient.take_out_broker("unknown", force=True) == []
+    assert [server.kv_config.get("FERROMQ_GRPC", "unknown") for server in name_servers] == ["gone"] * 2
     patient.delete_topic(TOPIC)
     assert name_servers[1].routes.lookup(TOPIC) is None
 

@@ -21,15 +21,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ferromq
-from ferromq.admin import DeadLetter, Unreachable
+from ferromq.admin import DeadLetter, Unreachable, dead_letters
 from ferromq.admin.inventory import found_broker
 from ferromq.cli.administration import times
 from ferromq.cli.administration.access import read_secret
 from ferromq.cli.administration.contexts import Context, Contexts, parse
-from ferromq.cli.administration.messages import message_batches, parse_line
+from ferromq.cli.administration.messages import _send_lines, message_batches, parse_line
 from ferromq.cli.administration.output import fail, in_commands, partial, plain, use_namespace, visible
 from ferromq.dashboard.problems import problem
-from ferromq.errors import ConfigError, CorruptMessage, IllegalName, RequestError, RequestTimeout, UserNotFound
+from ferromq.errors import (
+    ConfigError,
+    CorruptMessage,
+    FerromqError,
+    Forbidden,
+    IllegalName,
+    RequestError,
+    RequestTimeout,
+    TopicNotFound,
+    UserNotFound,
+)
 from ferromq.files import atomic
 from ferromq.terminal.formatting import age
 
@@ -125,6 +135,54 @@ def test_a_file_that_cannot_be_written_leaves_nothing(
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"old")]
 
 
+@pytest.mark.parametrize("write", [atomic.put_file, atomic.replace_file])
+def test_a_new_file_is_not_written_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, bytes], None]
+) -> None:
+    """Another user of the directory may make it after what was left is removed."""
+    other = tmp_path / "other"
+    (tmp_path / "folder").mkdir()
+
+    def link_instead(path: Path, *, missing_ok: bool = False) -> None:
+        del missing_ok
+        path.symlink_to(other)
+
+    monkeypatch.setattr(Path, "unlink", link_instead)
+    with pytest.raises(FileExistsError):
+        write(tmp_path / "folder" / "file", b"secret")
+    assert not other.exists()
+
+
+def test_files_put_at_once_are_whole(tmp_path: Path) -> None:
+    """Each process has a new file of its own."""
+    path, together = tmp_path / "file", threading.Barrier(8)
+
+    def put(number: int) -> None:
+        together.wait()
+        for _ in range(20):
+            atomic.put_file(path, b"%d" % number * 100_000)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(8)))
+    content = path.read_bytes()
+    assert content == content[:1] * 100_000
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("folder", ["/dev/fd", "/proc/self/fd", "linked", "link to it"])
+def test_an_open_file_is_written_at_its_end(tmp_path: Path, folder: str) -> None:
+    """As `>> all.json` with `/dev/stdout` asks for."""
+    path = tmp_path / "all.json"
+    path.write_bytes(b"before\n")
+    with path.open("ab") as file:
+        number = str(file.fileno())
+        (tmp_path / "linked").symlink_to("/dev/fd")
+        (tmp_path / "link").symlink_to(f"linked/{number}")
+        atomic.put_file(tmp_path / "link" if folder == "link to it" else tmp_path / folder / number, b"after\n")
+        assert path.stat().st_ino == os.fstat(file.fileno()).st_ino
+    assert path.read_bytes() == b"before\nafter\n"
+
+
 def test_the_error_of_a_wrong_field_has_no_secret() -> None:
     """It goes to terminals and logs."""
     with pytest.raises(ValueError, match="secret_key of context a is no str") as caught:
@@ -203,6 +261,7 @@ def test_a_line_of_json_is_a_message() -> None:
     for wrong, text in (
         (b"[]", "a JSON object"),
         (b'{"body": "a", "bodi": 1}', "unknown field 'bodi'"),
+        (b'{"body_base64": "eJw=", "compressed": true}', "compressed; `ferromq tail --json` prints it decompressed"),
         (b'{"tag": "a"}', "one of body and body_base64"),
         (b'{"body": 1}', "no text"),
         (b'{"body": "a", "keys": {"a": 1}}', "keys is {'a': 1}, no list"),
@@ -214,6 +273,42 @@ def test_a_line_of_json_is_a_message() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             parse_line(wrong)
+
+
+def test_a_stored_message_is_sent_without_what_brokers_noted() -> None:
+    """As dead letters are that are sent again; in other lines such a property is the sender's own."""
+    properties = {**dict.fromkeys(dead_letters._LEFT_OUT, "x"), "table": "7"}
+    line = {"body": "tea", "properties": properties, "store_timestamp": 1}
+    assert parse_line(json.dumps(line).encode()).properties == {"table": "7"}
+    own = {"body": "tea", "properties": {"DLQ_REASON": "x"}}
+    assert parse_line(json.dumps(own).encode()).properties == {"DLQ_REASON": "x"}
+
+
+@pytest.mark.parametrize(
+    ("error", "stored", "told", "notes"),
+    [
+        (RequestTimeout("no answer"), 0, "no answer", ["stored: 0 messages, and perhaps a batch more"]),
+        (
+            Forbidden("no right"),
+            0,
+            "no right",
+            ["message 0 is that of line 2, the last one that of line 4", "stored: 0 messages"],
+        ),
+        (RequestError("message 1: bad"), 1, "line 4: message 1: bad", ["stored: 1 message"]),
+    ],
+)
+def test_an_error_of_lines_tells_what_is_stored(error: FerromqError, stored: int, told: str, notes: list[str]) -> None:
+    """A server that takes the messages of a request one by one stores those before the refused one."""
+
+    def send_all(_topic: str, _messages: object, on_progress: Callable[[int], None]) -> None:
+        on_progress(stored)
+        raise error
+
+    producer: Any = SimpleNamespace(send_all=send_all)
+    target: Any = None
+    with pytest.raises(type(error)) as caught:
+        _send_lines(target, producer, "orders", io.BytesIO(b'\n{"body": "a"}\n\n{"body": "b"}\n'))
+    assert (str(caught.value), caught.value.__notes__) == (told, notes)
 
 
 @given(st.binary(max_size=60) | st.dictionaries(FIELDS, JSON, max_size=4).map(lambda value: json.dumps(value).encode()))
@@ -383,5 +478,6 @@ def test_a_command_names_topics_as_their_user_does() -> None:
     use_namespace("nsA")
     try:
         assert in_commands(text) == told
+        assert problem(TopicNotFound(text)).text == told, "pages of the dashboard, too"
     finally:
         use_namespace("")

@@ -275,6 +275,7 @@ def test_a_link_to_the_file_stays(tmp_path: Path) -> None:
     real, link = tmp_path / "conf" / "real.toml", tmp_path / "broker.toml"
     real.write_text("default_queues = 4\n")
     link.symlink_to("conf/real.toml")
+    (tmp_path / "broker.new.toml").mkdir()  # in the way of a file beside the link
     Broker(tmp_path, BrokerConfig.from_file(link), link).update(defaultTopicQueueNums="5")
     assert (link.is_symlink(), real.read_text()) == (True, 'default_queues = "5"\n')
     assert real.with_name("real.toml.bak").read_text() == "default_queues = 4\n"

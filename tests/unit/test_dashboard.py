@@ -253,7 +253,12 @@ def _checked(
                 raise Forbidden("refused", code=16, remark=why)
             return [BrokerStatus("c", address, 0, address) for address in refusals]
 
-        async def broker_config(self, address: str) -> dict[str, str]:
+        @property
+        def _admin(self) -> "Asked":
+            """Return itself as the one that blocks."""
+            return self
+
+        def _options_at(self, address: str) -> dict[str, str]:
             """Answer the next question."""
             why = refusals[address].pop(0)
             if why == "away":

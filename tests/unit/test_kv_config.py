@@ -49,10 +49,21 @@ def test_the_same_value_again_writes_nothing(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     """The table equals the file."""
     table = KvConfig(tmp_path / "file" / "kvConfig.json")
+    (tmp_path / "file").rmdir()
     (tmp_path / "file").write_text("in the way of the directory")
     with pytest.raises(OSError, match=r"."):
         table.put("n", "k", "v")
     assert table.get("n", "k") is None
+
+
+def test_a_start_leaves_the_new_file_of_another_process_alone(tmp_path: Path) -> None:
+    """A name server with the same path may replace the file now."""
+    path = tmp_path / "kvConfig.json"
+    KvConfig(path).put("n", "k", "v")
+    fresh = path.with_name("kvConfig.json.tmp")
+    fresh.write_text("half")
+    KvConfig(path)
+    assert fresh.read_text() == "half"
 
 
 def test_a_file_of_another_kind_is_an_error(tmp_path: Path) -> None:

@@ -71,7 +71,6 @@ from ferromq.core.credentials import credentials_of
 from ferromq.core.requests import milliseconds, seconds
 from ferromq.errors import (
     ConfigError,
-    Forbidden,
     GroupNotFound,
     IllegalName,
     OutcomeUnknown,
@@ -323,7 +322,7 @@ class Admin(Shown):
         return self._cluster.order_configurations()
 
     @_bounded
-    def take_out_broker(self, name: str) -> list[str]:
+    def take_out_broker(self, name: str, *, force: bool = False) -> list[str]:
         """
         Remove a broker that will not come back from every order configuration, and return the topics that had it.
 
@@ -332,9 +331,12 @@ class Admin(Shown):
 
         The change is made at every name server. Raises `RequestError` before any change if the broker is registered
         with one of them. Raises the first failure if a name server is not reached: call it again then. Raises
-        `ConfigError` for a broker that no name server ever knew; one that was removed before has no topics.
+        `ConfigError` for a broker that no table of a name server has; one that was removed before has no topics.
+
+        Name servers without a `kv_config_path` lose their tables at a restart. *force* marks the broker as removed
+        although no table has it.
         """
-        return self._cluster.take_out_broker(name)
+        return self._cluster.take_out_broker(name, force=force)
 
     @_bounded
     def clean(self, *, cluster: str | None = None) -> None:
@@ -374,17 +376,13 @@ class Admin(Shown):
 
     @_bounded
     def broker_config(self, broker: str) -> dict[str, str]:
-        """
-        Return the options of a running broker, given by its name (the master) or address, by name.
+        """Return the options of a running broker, given by its name (the master) or address, by name."""
+        address = inventory.found_broker(self._cluster.brokers(None), broker)
+        return inventory.configuration(self._calls, address, RequestCode.GET_BROKER_CONFIG)
 
-        A broker given by its address is asked even where the name servers let this user list no brokers.
-        """
-        try:
-            address = inventory.found_broker(self._cluster.brokers(None), broker)
-        except Forbidden:
-            if ":" not in broker:
-                raise
-            address = broker
+    @_bounded
+    def _options_at(self, address: str) -> dict[str, str]:
+        """Return the options of the broker at an address, without a look whether it is registered."""
         return inventory.configuration(self._calls, address, RequestCode.GET_BROKER_CONFIG)
 
     @_bounded
@@ -851,7 +849,7 @@ class Admin(Shown):
 
         *since*, an aware time or milliseconds since 1970: only messages stored then or later. It reads a page of each
         queue when it needs one, so a loop that ends early reads a few of many; *timeout* bounds each page. It takes no
-        lease and commits nothing. Every broker must answer at the begin, or those that do not are added to
+        lease and commits nothing. Every broker must answer at the start, or those that do not are added to
         *unreachable*. Raises `TopicNotFound`.
         """
         whole = naming.in_namespace(self._namespace, topic)
@@ -952,7 +950,7 @@ class Admin(Shown):
 
         It reads a page of each queue when it needs one, so a loop that ends early reads a few of many; *timeout* bounds
         each page. It takes no lease and commits nothing. A group without dead letters, or an unknown group, has none.
-        Every broker must answer at the begin, or those that do not are added to *unreachable*.
+        Every broker must answer at the start, or those that do not are added to *unreachable*.
         """
         whole = self._whole_group(group)
         try:

@@ -6,7 +6,7 @@ also the leases from that offset on. It keeps no record of single acknowledgemen
 may also have been skipped.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,7 +17,7 @@ from ferromq.admin.calls import Calls
 from ferromq.admin.dead_letters import DeadLetter
 from ferromq.admin.inventory import readers
 from ferromq.admin.results import Unreachable
-from ferromq.errors import TopicNotFound
+from ferromq.errors import OutcomeUnknown, RequestError, TopicNotFound
 from ferromq.protocol import naming
 from ferromq.protocol.delivery import LEASED, OVER, READY
 from ferromq.terminal.objects import html_of
@@ -50,8 +50,8 @@ class InGroup:
     """When its lease expires, in milliseconds since 1970."""
     dead_letter: DeadLetter | None = None
     """
-    Its newest dead letter. In another state than `dead` it is that of an earlier copy: the letter was sent again, and
-    stays until its broker deletes it.
+    Its newest dead letter; of `dead`, the newest one at the broker that has the message. In another state it is that of
+    an earlier copy: the letter was sent again, and stays until its broker deletes it.
     """
 
     def _repr_html_(self) -> str:
@@ -77,7 +77,8 @@ def explain(
     """
     Explain the message with an id, None if no broker has it; and return the brokers that did not answer.
 
-    A dead letter that was sent again has the id of its message: the copy that was stored last is explained.
+    A dead letter that was sent again has the id of its message: the copy that was stored last is explained. Other
+    brokers may have dead letters of its earlier copies; one that does not tell them counts as one that did not answer.
     """
     answers, unreachable = each(
         calls, brokers, lambda ask: messages.query_at(ask, topic, message_id, 1, unique=True), later=1
@@ -86,35 +87,61 @@ def explain(
     if not copies:
         return None, unreachable
     address, message = max(copies, key=lambda copy: copy[1].store_timestamp)
+    groups = _in_groups(Ask(calls, address, 1), message, namespace)
+    alive = [group for group, found in groups.items() if found.state != "dead"]
     others = [other for other, _ in answers if other != address]
-    return of_copy(calls, address, message, namespace, others), unreachable
+    letters, silent = _letters_at(calls, others, message, alive, namespace)
+    for group in alive:
+        known = groups[group].dead_letter
+        last = _newest([*letters.get(group, ()), *(() if known is None else (known,))])
+        groups[group] = replace(groups[group], dead_letter=last)
+    return Explanation(message, address, tuple(groups.values())), (*unreachable, *silent)
 
 
-def of_copy(
-    calls: Calls, address: str, message: StoredMessage, namespace: str, others: Sequence[str] = ()
-) -> Explanation:
-    """Explain a message that a broker has; *others* may have dead letters of its earlier copies."""
-    ask = Ask(calls, address, 1)
-    groups = sorted(readers(ask, message.topic))
-    asks = (ask, *(Ask(calls, other, 1) for other in others))
-    return Explanation(message, address, tuple(_in_group(asks, message, group, namespace) for group in groups))
+def of_copy(calls: Calls, address: str, message: StoredMessage, namespace: str) -> Explanation:
+    """Explain a message that a broker has, by what this broker tells."""
+    return Explanation(message, address, tuple(_in_groups(Ask(calls, address, 1), message, namespace).values()))
 
 
-def _in_group(asks: Sequence[Ask], message: StoredMessage, group: str, namespace: str) -> InGroup:
-    """Return what became of a message in a group; the first broker of *asks* has the message."""
-    ask = asks[0]
+def _in_groups(ask: Ask, message: StoredMessage, namespace: str) -> dict[str, InGroup]:
+    """Return what became of a message by group, with whole names, as its broker tells."""
+    return {group: _in_group(ask, message, group, namespace) for group in sorted(readers(ask, message.topic))}
+
+
+def _in_group(ask: Ask, message: StoredMessage, group: str, namespace: str) -> InGroup:
     place = progress.delivery(ask, group, message)
     shown = naming.without_namespace(namespace, group)
-    letters = [
-        DeadLetter(shown, letter, each.address, namespace)
-        for each in asks
-        for letter in _with_id(each, naming.DLQ_PREFIX + group, message)
-    ]
-    last = max(letters, key=lambda letter: letter.message.store_timestamp, default=None)
-    if last is not None and last.broker == ask.address and _is_copy(last.message, message):
+    last = _newest(_letters(ask, message, group, namespace))
+    if last is not None and _is_copy(last.message, message):
         committed = None if place is None else place.committed
         return InGroup(shown, "dead", committed, last.attempts, last.reason, dead_letter=last)
     return replace(_alive(ask, message, group, shown, place), dead_letter=last)
+
+
+def _letters_at(
+    calls: Calls, brokers: Sequence[str], message: StoredMessage, groups: Collection[str], namespace: str
+) -> tuple[dict[str, list[DeadLetter]], list[Unreachable]]:
+    """Return the dead letters of a message at other brokers, by group, and the brokers that do not tell them."""
+    found: dict[str, list[DeadLetter]] = {}
+    failures: list[Unreachable] = []
+    for number, address in enumerate(brokers):
+        ask = Ask(calls, address, len(brokers) - number)
+        try:
+            for group in groups:
+                found.setdefault(group, []).extend(_letters(ask, message, group, namespace))
+        except (OutcomeUnknown, RequestError) as error:
+            failures.append(Unreachable(address, error))
+    return found, failures
+
+
+def _letters(ask: Ask, message: StoredMessage, group: str, namespace: str) -> list[DeadLetter]:
+    shown = naming.without_namespace(namespace, group)
+    letters = _with_id(ask, naming.DLQ_PREFIX + group, message)
+    return [DeadLetter(shown, letter, ask.address, namespace) for letter in letters]
+
+
+def _newest(letters: Iterable[DeadLetter]) -> DeadLetter | None:
+    return max(letters, key=lambda letter: letter.message.store_timestamp, default=None)
 
 
 def _alive(ask: Ask, message: StoredMessage, group: str, shown: str, place: progress.Delivery | None) -> InGroup:

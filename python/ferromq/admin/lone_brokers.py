@@ -85,7 +85,7 @@ class LoneBrokers:
         """Return none."""
         return {}
 
-    def take_out_broker(self, name: str) -> list[str]:
+    def take_out_broker(self, name: str, *, force: bool = False) -> list[str]:  # noqa: ARG002 (as `NameServers`)
         """Raise `RequestError` for a broker that is there, `ConfigError` for another one."""
         for broker in self._brokers:
             if broker.name == name:

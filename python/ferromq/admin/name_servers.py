@@ -146,9 +146,13 @@ class NameServers:
         assert failure is not None
         raise failure
 
-    def take_out_broker(self, name: str) -> list[str]:
-        """Remove a broker from every order configuration, and return the topics that had it."""
-        topics, failure, is_known = set[str](), None, False
+    def take_out_broker(self, name: str, *, force: bool = False) -> list[str]:
+        """
+        Remove a broker from every order configuration, and return the topics that had it.
+
+        With *force* also one that no table has.
+        """
+        topics, failure, is_known = set[str](), None, force
         for address in self._addresses:
             try:
                 self._at(address, broker_removal.check_away, name)
@@ -163,7 +167,10 @@ class NameServers:
         if failure is not None:
             raise failure
         if not is_known:
-            raise ConfigError(f"broker is {name!r}, which the name servers do not know; nothing was removed")
+            raise ConfigError(
+                f"broker is {name!r}, which no table of the name servers has; nothing was removed. If they lost their "
+                "tables at a restart, remove it all the same with force"
+            )
         return sorted(topics)
 
     def values(self, namespace: str) -> dict[str, str]:

@@ -59,7 +59,7 @@ def _leave(calls: Calls, servers: NameServers, broker: BrokerStatus, *, stop: bo
     try:
         if stop:
             _change(calls, broker.address, "stopped")
-        servers.take_out_broker(broker.name)
+        servers.take_out_broker(broker.name, force=True)
     except FerromqError as error:
         error.add_note(
             f"{broker.name} has nothing left and has left the name servers that answer; the rest is "

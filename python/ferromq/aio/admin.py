@@ -174,7 +174,7 @@ class Admin(Shown):
         """Return the order configurations: for each topic, the queues of each broker that hold its message groups."""
         return await asyncio.to_thread(self._admin.order_configurations)
 
-    async def take_out_broker(self, name: str) -> list[str]:
+    async def take_out_broker(self, name: str, *, force: bool = False) -> list[str]:
         """
         Remove a broker that will not come back from every order configuration, and return the topics that had it.
 
@@ -183,9 +183,12 @@ class Admin(Shown):
 
         The change is made at every name server. Raises `RequestError` before any change if the broker is registered
         with one of them. Raises the first failure if a name server is not reached: call it again then. Raises
-        `ConfigError` for a broker that no name server ever knew; one that was removed before has no topics.
+        `ConfigError` for a broker that no table of a name server has; one that was removed before has no topics.
+
+        Name servers without a `kv_config_path` lose their tables at a restart. *force* marks the broker as removed
+        although no table has it.
         """
-        return await asyncio.to_thread(self._admin.take_out_broker, name)
+        return await asyncio.to_thread(self._admin.take_out_broker, name, force=force)
 
     async def clean(self, *, cluster: str | None = None) -> None:
         """
@@ -214,11 +217,7 @@ class Admin(Shown):
         return await asyncio.to_thread(self._admin.cluster, name, figures=figures)
 
     async def broker_config(self, broker: str) -> dict[str, str]:
-        """
-        Return the options of a running broker, given by its name (the master) or address, by name.
-
-        A broker given by its address is asked even where the name servers let this user list no brokers.
-        """
+        """Return the options of a running broker, given by its name (the master) or address, by name."""
         return await asyncio.to_thread(self._admin.broker_config, broker)
 
     async def configure_broker(self, broker: str, options: Mapping[str, str]) -> None:
@@ -568,7 +567,7 @@ class Admin(Shown):
 
         *since*, an aware time or milliseconds since 1970: only messages stored then or later. It reads a page of each
         queue when it needs one, so a loop that ends early reads a few of many; *timeout* bounds each page. It takes no
-        lease and commits nothing. Every broker must answer at the begin, or those that do not are added to
+        lease and commits nothing. Every broker must answer at the start, or those that do not are added to
         *unreachable*. Raises `TopicNotFound`.
         """
         found = await asyncio.to_thread(
@@ -643,7 +642,7 @@ class Admin(Shown):
 
         It reads a page of each queue when it needs one, so a loop that ends early reads a few of many; *timeout* bounds
         each page. It takes no lease and commits nothing. A group without dead letters, or an unknown group, has none.
-        Every broker must answer at the begin, or those that do not are added to *unreachable*.
+        Every broker must answer at the start, or those that do not are added to *unreachable*.
         """
         found = await asyncio.to_thread(
             self._admin.dead_letters, group, newest_first=newest_first, unreachable=unreachable

@@ -32,11 +32,12 @@ def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mappi
         after = set_lines(before, keys) if is_properties else set_toml(before, options)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}; correct it, then repeat the change") from error
-    trial = path.with_name(f"{path.stem}.new{path.suffix}")
+    real = atomic.followed(path)
+    trial = real.with_name(f"{real.stem}.new{real.suffix}")
     mode = stat.S_IMODE(path.stat().st_mode)
     # What an interrupted change left may have other permissions.
     trial.unlink(missing_ok=True)
-    with open(trial, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+    with open(trial, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, mode)) as file:
         file.write(after)
     try:
         (kind.parse_properties if is_properties else kind.parse_toml)(trial)
@@ -44,7 +45,7 @@ def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mappi
         raise ConfigError(str(error).replace(str(trial), str(path))) from error
     finally:
         trial.unlink()
-    atomic.replace_file(atomic.followed(path), after.encode(), mode)
+    atomic.replace_file(real, after.encode(), mode)
 
 
 def set_lines(text: str, changes: Mapping[str, str]) -> str:

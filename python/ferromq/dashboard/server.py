@@ -1,6 +1,7 @@
 """Runs the application on a thread of its own."""
 
 import contextlib
+import contextvars
 import logging
 import socket
 import ssl
@@ -80,7 +81,9 @@ class Dashboard:
             files = f"{settings.certificate} and {settings.key}"
             raise ConfigError(f"the certificate and its key, {files}, cannot be used: {error}") from error
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._run, name="ferromq-dashboard", daemon=True)
+        # The context has the namespace by which pages tell errors.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="ferromq-dashboard", daemon=True)
         self._thread.start()
         try:
             self._app.started.result()

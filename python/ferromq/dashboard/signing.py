@@ -9,9 +9,11 @@ that the user may not see the options. The wrong keys must get the same refusal 
 users meanwhile does not look like a right key.
 """
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 
+from ferromq.aio import Admin
 from ferromq.dashboard.cluster import Cluster, Connect, Slots
 from ferromq.errors import FerromqError, Forbidden, OutcomeUnknown
 
@@ -90,7 +92,7 @@ async def _addresses(cluster: Cluster) -> list[str]:
 
 async def _refusals(cluster: Cluster, addresses: Sequence[str]) -> dict[str, str | None]:
     """Return what each broker that answers says against a look at its options; None if it allows it."""
-    answers = await cluster.ask_each(addresses, lambda admin, address: admin.broker_config(address))
+    answers = await cluster.ask_each(addresses, _options_at)
     found = {
         address: _said(answer) if isinstance(answer, Forbidden) else None
         for address, answer in zip(addresses, answers, strict=True)
@@ -104,10 +106,15 @@ async def _refusals(cluster: Cluster, addresses: Sequence[str]) -> dict[str, str
 
 async def _refusal(cluster: Cluster, address: str) -> str | None:
     try:
-        await cluster.ask(lambda admin: admin.broker_config(address))
+        await cluster.ask(lambda admin: _options_at(admin, address))
     except Forbidden as error:
         return _said(error)
     return None
+
+
+async def _options_at(admin: Admin, address: str) -> dict[str, str]:
+    """Return the options of a registered broker; this administrator may be refused a look whether it is registered."""
+    return await asyncio.to_thread(admin._admin._options_at, address)  # noqa: SLF001 (no one else may name an address)
 
 
 def _said(error: Forbidden) -> str:

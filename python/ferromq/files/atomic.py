@@ -1,7 +1,9 @@
 """Replaces a file so that a crash leaves its old or its new content."""
 
 import os
+import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
     *mode* has the most permissions of the file; the process's mask may leave fewer.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _written(path, content, mode) as fresh:
+    with _written(path.with_name(f"{path.name}.tmp"), content, mode) as fresh:
         backup = backup_of(path)
         if path.exists():
             backup.unlink(missing_ok=True)
@@ -26,8 +28,9 @@ def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
 def check_replaceable(path: Path) -> None:
     """Raise `OSError` if *path* cannot be replaced. Creates its directory, as a replacement does."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _written(path, b"", 0o600) as fresh:
-        fresh.unlink()
+    # Without a name: a process that replaces the file now has its own new file there.
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 def put_file(path: Path, content: bytes, mode: int = 0o666) -> None:
@@ -35,17 +38,20 @@ def put_file(path: Path, content: bytes, mode: int = 0o666) -> None:
     Replace *path*, or the file that it links to, by *content*, and keep no backup. The directory must be there.
 
     *mode* has the most permissions of a new file; a file that is there keeps its own. What is no regular file, such as
-    a pipe or a device, is written to.
+    a pipe or a device, is written to, and so is an open file by a path such as `/dev/stdout`, at its end.
     """
     try:
         found = path.stat().st_mode
     except FileNotFoundError:
         found = None
-    if found is not None and not stat.S_ISREG(found):
-        path.write_bytes(content)
+    if found is not None and (not stat.S_ISREG(found) or _is_of_process(path)):
+        with path.open("ab") as file:
+            file.write(content)
         return
     path = followed(path)
-    with _written(path, content, mode if found is None else stat.S_IMODE(found)) as fresh:
+    # Several processes may do this at once.
+    beside = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    with _written(beside, content, mode if found is None else stat.S_IMODE(found)) as fresh:
         if found is not None:
             fresh.chmod(stat.S_IMODE(found))  # the process's mask does not count
         fresh.replace(path)
@@ -57,14 +63,24 @@ def followed(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
+def _is_of_process(path: Path) -> bool:
+    """Say whether *path*, which exists, leads to an open file of a process, as `/dev/stdout` and `/dev/fd/1` do."""
+    while path.is_symlink():
+        folder = Path(os.path.realpath(path.parent))
+        if folder.is_relative_to("/proc"):
+            return True
+        path = folder / path.readlink()
+    return False
+
+
 @contextmanager
-def _written(path: Path, content: bytes, mode: int) -> Iterator[Path]:
-    """Write *content* beside *path*, and yield the new file, which is on disk; remove it at an error."""
-    fresh = path.with_name(path.name + ".tmp")
+def _written(fresh: Path, content: bytes, mode: int) -> Iterator[Path]:
+    """Write *content* into the new file *fresh*, and yield it once it is on disk; remove it at an error."""
     # What an interrupted write left may have other permissions.
     fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
-        with open(fresh, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextvars import ContextVar
 
 _IN_COMMANDS: Sequence[tuple[str, str]] = (
     (r"choose one with (broker|cluster)=", r"choose one with --\1"),
@@ -39,12 +40,21 @@ _IN_COMMANDS: Sequence[tuple[str, str]] = (
 """Ways out as the Python API names them, and as commands do."""
 
 
-def in_commands(text: str, namespace: str = "") -> str:
+_namespace = ContextVar("namespace", default="")
+
+
+def use_namespace(namespace: str) -> None:
+    """Name topics and groups in errors as the user of a namespace does, from now on in this context."""
+    _namespace.set(namespace)
+
+
+def in_commands(text: str) -> str:
     """
     Return the text of an error with commands and options in place of calls of the Python API.
 
-    Commands name a topic or group of *namespace* without it, as its user does.
+    Commands name a topic or group of the namespace without it, as its user does.
     """
+    namespace = _namespace.get()
     for call, command in _IN_COMMANDS:
         text = re.sub(call, command, text)
     if namespace:

@@ -13,6 +13,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from ferromq.admin import Admin, Import, Metadata, Retirement
+from ferromq.admin.inventory import found_broker
 from ferromq.cli.administration.access import read_secret, secret_file_option
 from ferromq.cli.administration.contexts import Context, Contexts
 from ferromq.cli.administration.output import (
@@ -105,21 +106,27 @@ def drain(target: Target, broker: str, *, quiet: str, within: str, yes: bool) ->
         "timeout": _duration("--within", within, most=LONGEST_DRAIN),
     }
     with target.admin() as admin:
-        alone = "" if yes or _others_serving(admin, broker) else " No other broker takes messages."
-        confirm(f"Drain and stop the broker {broker}?{alone}", yes=yes)
+        if not yes:
+            alone = " No other broker takes messages." if _is_last(admin, broker) else ""
+            confirm(f"Drain and stop the broker {broker}?{alone}", yes=False)
         admin.drain_broker(broker, **times)
     target.output.done(f"draining {broker}; it stops within {written(times['timeout'])}", {"draining": broker})
 
 
-def _others_serving(admin: Admin, broker: str) -> bool:
-    """Whether another broker of the cluster takes messages."""
-    known = admin.cluster()
-    clusters = {each.cluster for each in known if broker in {each.name, each.address}}
-    return any(
-        each.error is None and each.state in {None, "serving"}
-        for each in known
-        if each.cluster in clusters and each.broker_id == MASTER and broker not in {each.name, each.address}
-    )
+def _is_last(admin: Admin, broker: str) -> bool:
+    """Whether no other broker of the cluster is known to take messages. Raises `ConfigError` for an unknown broker."""
+    known = admin.cluster(figures=False)
+    address = found_broker(known, broker)
+    here = next(each for each in known if each.address == address)
+    others = {each.address for each in known if each.broker_id == MASTER and each.cluster == here.cluster} - {address}
+    if not others:
+        return True
+    try:
+        told = admin.cluster(here.cluster)
+    except FerromqError:  # this user may not see the states
+        return False
+    serving = {each.address for each in told if each.error is None and each.state in {None, "serving"}}
+    return not others & serving
 
 
 def _duration(option: str, text: str, *, most: timedelta = timedelta.max) -> timedelta:
@@ -181,9 +188,10 @@ def retire(target: Target, broker: str, *, within: str, yes: bool, quiet: str, f
 
 @cluster.command("remove")
 @click.argument("broker", metavar="NAME", shell_complete=complete_brokers)
+@click.option("--force", is_flag=True, help="Also if no table of the name servers has the broker.")
 @yes_option
 @connected
-def remove_broker(target: Target, broker: str, *, yes: bool) -> None:
+def remove_broker(target: Target, broker: str, *, force: bool, yes: bool) -> None:
     """
     Take the broker NAME, which is stopped or lost and will not come back, out of all ordered topics.
 
@@ -192,7 +200,7 @@ def remove_broker(target: Target, broker: str, *, yes: bool) -> None:
     confirm(f"Take the lost broker {broker} out of all ordered topics?", yes=yes)
     with target.admin() as admin:
         try:
-            topics = admin.take_out_broker(broker)
+            topics = admin.take_out_broker(broker, force=force)
         except ConfigError as error:
             raise Missing(str(error)) from error
     said = f"took {broker} out of {', '.join(topics)}" if topics else f"no ordered topic has a broker {broker}"

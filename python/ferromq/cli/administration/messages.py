@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import chain, groupby, islice
 from typing import Any, BinaryIO
 
 import click
@@ -40,7 +40,8 @@ from ferromq.cli.administration.target import (
 )
 from ferromq.cli.administration.times import Time
 from ferromq.cli.parsing import Command, Group, Number
-from ferromq.core.batching import MAX_BYTES
+from ferromq.core.batching import MAX_BYTES, batches, lane_of
+from ferromq.core.numbering import SEQUENCE
 from ferromq.core.payloads import check_unicode
 from ferromq.core.remoting.sends import RESERVED
 from ferromq.core.requests import named
@@ -56,6 +57,7 @@ from ferromq.errors import (
 )
 from ferromq.message import SendReceipt
 from ferromq.protocol import naming
+from ferromq.protocol.dead_letters import CAUSES
 from ferromq.terminal.formatting import instant, number
 from ferromq.terminal.progress import Progress
 
@@ -64,6 +66,8 @@ _WRITTEN = {"body", "body_base64", "keys", "tag", "properties", "message_group"}
 _KINDS: Mapping[str, type] = {"keys": list, "tag": str, "properties": dict, "message_group": str}
 _READ = {"topic", "message_id", "queue_id", "queue_offset", "broker", "born_timestamp", "store_timestamp"}
 """The fields that `ferromq tail --json` prints beside them."""
+_LEFT_OUT = frozenset({*CAUSES, SEQUENCE})
+"""Properties of stored messages that are left out beside the reserved ones, as `Admin.resend_dead_letters` does."""
 _AT_ONCE, _PAUSE, _PART = 4096, 0.005, 1 << 16
 """About so many lines are sent together, if they follow each other within so many seconds; bytes of one read."""
 _LONGEST_LINE = 64 << 20
@@ -134,7 +138,8 @@ def _send_lines(target: Target, producer: Producer[Any], topic: str, source: Bin
         stored = sent + number_stored
 
     try:
-        for lines in message_batches(source):
+        # One request at a time: if it is refused, nothing behind it is stored.
+        for lines in chain.from_iterable(map(_requests, message_batches(source))):
             for receipts in _sent(producer, topic, lines, count):
                 stored = sent + len(receipts)
                 for receipt in receipts:
@@ -146,7 +151,8 @@ def _send_lines(target: Target, producer: Producer[Any], topic: str, source: Bin
         click.echo(visible(f"ferromq: {wrong}; sent from the lines before it: {number(sent, 'message')}"), err=True)
         return FAILED
     except FerromqError as error:
-        error.add_note(f"stored: {number(stored, 'message')}")
+        more = ", and perhaps a batch more" if isinstance(error, OutcomeUnknown) else ""
+        error.add_note(f"stored: {number(stored, 'message')}{more}")
         raise
     except KeyboardInterrupt:
         click.echo(f"ferromq: ended by Ctrl-C; stored: {number(stored, 'message')}, and perhaps a batch more", err=True)
@@ -157,13 +163,21 @@ def _send_lines(target: Target, producer: Producer[Any], topic: str, source: Bin
     return DONE
 
 
+def _requests(lines: Mapping[int, Message]) -> Iterator[dict[int, Message]]:
+    """Yield the messages of lines, in order, in parts that `Producer.send_all` sends in one request each."""
+    for _, run in groupby(lines.items(), lambda line: lane_of(line[1])):
+        places, messages = zip(*run, strict=True)
+        for part in batches(messages):
+            yield {places[number]: messages[number] for number in part.numbers}
+
+
 def _sent(
     producer: Producer[Any], topic: str, lines: Mapping[int, Message], on_progress: Callable[[int], None]
 ) -> Iterator[Sequence[SendReceipt]]:
     """
-    Send the messages of lines together, and yield their receipts; if one is refused, send those before it.
+    Send the messages of one request, and yield their receipts; if one is refused, send those before it.
 
-    Raises as the producer, with the number of the refused line unless others are stored already.
+    Raises as the producer, with the number of the refused line.
     """
     stored = 0
 
@@ -173,11 +187,12 @@ def _sent(
         on_progress(count)
 
     try:
-        receipts = producer.send_all(topic, lines.values(), on_progress=note)
+        receipts = producer.send_all(topic, [*lines.values()], on_progress=note)
     except RequestError as error:
-        first, last = next(iter(lines)), next(reversed([*lines]))
-        if type(error) not in _OF_ONE or stored:
-            error.add_note(f"message 0 is that of line {first}, the last one that of line {last}")
+        if stored:  # the server takes such messages one by one
+            raise named(error, f"line {[*lines][stored]}") from error.__cause__
+        if type(error) not in _OF_ONE:
+            error.add_note(f"message 0 is that of line {min(lines)}, the last one that of line {max(lines)}")
             raise
     else:
         yield receipts
@@ -262,6 +277,8 @@ def parse_line(line: bytes) -> Message:
     value = json.loads(line)
     if not isinstance(value, dict):
         raise ValueError("a JSON object is expected")  # noqa: TRY004 (one error for bad bytes)
+    if value.get("compressed"):
+        raise ValueError("the body is as it was stored, compressed; `ferromq tail --json` prints it decompressed")
     unknown = value.keys() - _WRITTEN - _READ
     if unknown:
         raise ValueError(f"unknown field {min(unknown)!r}; known are {', '.join(sorted(_WRITTEN))}")
@@ -284,10 +301,12 @@ def _options_of(value: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{name} is {found!r:.40}, no {_KINDS[name].__name__}")  # noqa: TRY004 (one error for bad bytes)
     properties = given.get("properties", {})
     reserved = properties.keys() & RESERVED
-    if reserved and "store_timestamp" in value:
+    if "store_timestamp" in value:
         if group := properties.get("__SHARDINGKEY"):
             given.setdefault("message_group", group)
-        given["properties"] = {name: each for name, each in properties.items() if name not in RESERVED}
+        given["properties"] = {
+            name: each for name, each in properties.items() if name not in RESERVED and name not in _LEFT_OUT
+        }
     elif reserved:
         raise ValueError(f"property {min(reserved)} is reserved for the system; choose another name")
     for name, found in given.items():

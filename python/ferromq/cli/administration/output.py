@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, TypeGuard
 
 import click
@@ -122,7 +121,8 @@ class Output:
             made.add_row(*(rich[2].Text(cell) for cell in row))
         # Narrower, rich would break ids and addresses apart; the terminal wraps lines that are too long. Without a
         # height, it has 80 columns at a terminal that is TERM=dumb.
-        rich[0].Console(width=_WIDE, height=_HIGH).print(made)
+        with printing():
+            rich[0].Console(width=_WIDE, height=_HIGH).print(made)
 
 
 def _rich() -> tuple[Any, Any, Any] | None:
@@ -212,17 +212,7 @@ def partial(unreachable: Sequence[Unreachable]) -> int:
     return UNREACHABLE if unreachable else DONE
 
 
-_namespace = ContextVar("namespace", default="")
-
-
-def use_namespace(namespace: str) -> None:
-    """Name topics and groups in errors as the user of a namespace does, from now on."""
-    _namespace.set(namespace)
-
-
-def in_commands(text: str) -> str:
-    """Return the text of an error with commands and options in place of calls of the Python API."""
-    return commands.in_commands(text, _namespace.get())
+in_commands, use_namespace = commands.in_commands, commands.use_namespace
 
 
 def fail(error: Exception) -> int:
