@@ -53,7 +53,7 @@ class Attempts:
 
     def failed(self, topic: str, message: Message, failed: FailedSend, timeout: float) -> send_plans.Earlier:
         """Return what a plan must know of the attempt. Raises its error if it is not repeated."""
-        error: FerromqError
+        error: FerromqError | None = None
         match failed.cause:
             case "refused":
                 error = error_of(failed.code, failed.text)
@@ -65,11 +65,11 @@ class Attempts:
                     raise error
             case "timeout":
                 error = RequestTimeout(f"no answer from broker {failed.endpoint} in time (SendMessage)")
-            case _:  # it was not sent, or its connection was lost
+            case "not_sent" | "lost":
                 error = ConnectionFailed(f"cannot reach broker {failed.text}")
         if isinstance(error, OutcomeUnknown):
             return self.unanswered(topic, message, send_plans.Earlier(failed.ids, failed.endpoint, error))
-        if self._client.common.attempts == 1:
+        if error is not None and self._client.common.attempts == 1:
             raise error
         return send_plans.Earlier(failed.ids, failed.endpoint, error)
 
@@ -77,14 +77,16 @@ class Attempts:
         """Note a broker that did not answer, and return the attempt. Raises its error if it is not repeated."""
         common = self._client.common
         common.routes.failed(attempt.endpoint)
-        if common.attempts == 1:
+        if common.attempts == 1 and attempt.error is not None:
             raise send_plans.for_group(common, topic, message, attempt.error)
         return attempt
 
     def left(self, seconds: float, after: send_plans.Earlier | None) -> float:
         """Return the seconds left for a plan. Raises the error of the attempt before if they are too few."""
         if seconds < LEAST and after is not None:
-            raise after.error
+            raise after.error or RequestTimeout(
+                "a message beside it was refused, and there is no time to repeat the send"
+            )
         return seconds
 
     def receipt(self, topic: str, sent: SendReceipt) -> SendReceipt:

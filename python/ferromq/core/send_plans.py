@@ -69,8 +69,8 @@ class Earlier:
 
     ids: MessageIds
     endpoint: str
-    error: FerromqError
-    """Why it failed; the message may be stored at an `OutcomeUnknown`."""
+    error: FerromqError | None
+    """Its error: at an `OutcomeUnknown` the message may be stored. None: another message of the request was refused."""
 
 
 @dataclass(slots=True)
