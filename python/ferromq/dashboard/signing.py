@@ -114,7 +114,7 @@ async def _refusal(cluster: Cluster, address: str) -> str | None:
 
 async def _options_at(admin: Admin, address: str) -> dict[str, str]:
     """Return the options of a registered broker; this administrator may be refused a look whether it is registered."""
-    return await asyncio.to_thread(admin._admin._options_at, address)  # noqa: SLF001 (no one else may name an address)
+    return await asyncio.to_thread(admin._admin._options_at, address)  # noqa: SLF001 (the dashboard alone names addresses)
 
 
 def _said(error: Forbidden) -> str:
