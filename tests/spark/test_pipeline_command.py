@@ -168,14 +168,15 @@ def test_a_pipeline_reads_from_the_brokers_of_a_context(
     """With its TLS options and keys, which leave the environment again; an address or files come before it."""
     secret = tmp_path / "secret"
     secret.write_text("hidden")
+    trust = str(tmp_path / "ca.pem")
     keep("other", "--endpoint", "o:8081")
-    keep("prod", "--namesrv", "n:9876", "--tls-trust", "ca.pem", "--access-key", "me", "--secret-file", str(secret))
+    keep("prod", "--namesrv", "n:9876", "--tls-trust", trust, "--access-key", "me", "--secret-file", str(secret))
     current = found()
-    assert (current["namesrv"], current["endpoint"], current["tls_trust"]) == ("n:9876", None, "ca.pem")
+    assert (current["namesrv"], current["endpoint"], current["tls_trust"]) == ("n:9876", None, trust)
     assert (current["FERROMQ_ACCESS_KEY"], current["FERROMQ_SECRET_KEY"]) == ("me", "hidden")
     assert not {"FERROMQ_ACCESS_KEY", "FERROMQ_SECRET_KEY"} & os.environ.keys()
     assert found("--context", "other")["endpoint"] == "o:8081"
-    assert found("--namesrv", "n:9876")["tls_trust"] == "ca.pem"
+    assert found("--namesrv", "n:9876")["tls_trust"] == trust
     given = found("--endpoint", "e:8081")
     assert (given["namesrv"], given["endpoint"], given["tls_trust"]) == (None, "e:8081", None)
     archived = found("--archive", "dir", pipeline="replay")

@@ -814,12 +814,10 @@ def test_an_export_writes_through_pipes_and_links(mq: ferromq.Embedded, tmp_path
 
 
 def test_a_context_keeps_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds in any directory; a file that is missing is named when the context is added."""
+    """It holds in any directory."""
     (tmp_path / "here").mkdir()
     (tmp_path / "ca.pem").write_text(TRUST.read_text())
     monkeypatch.chdir(tmp_path / "here")
-    refused = ran("context", "add", "other", "--endpoint", "h:8081", "--tls-key", "../key.pem")
-    assert (refused.code, f"--tls-key names {tmp_path}/here/../key.pem, which is no file" in refused.error) == (2, True)
     assert ran("context", "add", "safe", "--endpoint", "h:8081", "--tls-trust", "../ca.pem").code == 0
     (kept,) = ran("context", "list", "--json").json["contexts"].values()
     path = Path(kept["tls_trust"])

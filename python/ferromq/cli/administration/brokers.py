@@ -476,13 +476,8 @@ def add(
 
 
 def _kept(field: str, value: Any) -> Any:
-    """Return what a context keeps of a field: of a file for TLS the path. Raises `ConfigError` for a missing one."""
-    if field not in TLS_VARIABLES:
-        return value
-    path = Path(value).absolute()
-    if not path.is_file():
-        raise ConfigError(f"--{field.replace('_', '-')} names {path}, which is no file; correct it")
-    return str(path)
+    """Return what a context keeps of a field: of a file for TLS the whole path, so that it holds in any directory."""
+    return str(Path(value).absolute()) if field in TLS_VARIABLES else value
 
 
 def _check_new(contexts: Contexts, name: str, *, replaces: bool) -> None:
