@@ -19,7 +19,7 @@ PICTURES = (
 """Name, page, theme, how many seconds of messages the charts show, and the height."""
 
 
-@pytest.mark.skipif(DIRECTORY is None, reason="only make screenshots writes pictures")
+@pytest.mark.skipif(DIRECTORY is None, reason="`make screenshots` writes the pictures")
 def test_pages_are_drawn(browser: Browser, mq: ferromq.Embedded) -> None:
     """Each as a small file of 64 colours."""
     assert DIRECTORY is not None

@@ -27,7 +27,7 @@ from ferromq.cli.administration import times
 from ferromq.cli.administration.access import read_secret
 from ferromq.cli.administration.contexts import Context, Contexts, parse
 from ferromq.cli.administration.messages import _send_lines, message_batches, parse_line
-from ferromq.cli.administration.output import fail, in_commands, partial, plain, use_namespace, visible
+from ferromq.cli.administration.output import fail, partial, plain, visible
 from ferromq.dashboard.problems import problem
 from ferromq.errors import (
     ConfigError,
@@ -41,6 +41,7 @@ from ferromq.errors import (
     UserNotFound,
 )
 from ferromq.files import atomic
+from ferromq.terminal.commands import in_commands, use_namespace
 from ferromq.terminal.formatting import age
 
 JSON = st.recursive(

@@ -220,7 +220,7 @@ def test_sessions_end_and_are_bounded() -> None:
     for _ in range(int(LONGEST_SECONDS / IDLE_SECONDS) + 1):
         now[0] += IDLE_SECONDS - 1
         found = sessions.find(used)
-    assert found is None, "no session lasts for ever"
+    assert found is None, "a session ends although it is used"
 
 
 def test_tokens_are_of_one_visitor() -> None:

@@ -128,6 +128,6 @@ def sliced(names: Sequence[str], query: Fields, size: int) -> Slice[str]:
 
 
 def link(path: str, **fields: object) -> str:
-    """Return a path with a query; fields that are None or empty are left out."""
+    """Return a path with a query of the fields that have a value."""
     given = {name.rstrip("_"): value for name, value in fields.items() if value not in {None, ""}}
     return f"{path}?{urlencode(given, errors='replace')}" if given else path

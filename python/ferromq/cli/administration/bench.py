@@ -12,11 +12,12 @@ from typing import Any
 import click
 
 import ferromq
-from ferromq.cli.administration.output import DONE, fail, in_commands, visible
+from ferromq.cli.administration.output import DONE, fail, visible
 from ferromq.cli.administration.target import Target, confirm, connected, yes_option
 from ferromq.cli.parsing import Group, Number, with_options
 from ferromq.errors import FerromqError, GroupNotFound, OutcomeUnknown, TopicNotFound
 from ferromq.protocol import naming
+from ferromq.terminal.commands import in_commands
 from ferromq.terminal.formatting import size as bytes_text
 
 _MOST_BODY = 4 << 20

@@ -23,7 +23,6 @@ from ferromq.cli.administration.output import (
     UNREACHABLE,
     Missing,
     Output,
-    in_commands,
     plain,
     printing,
     told,
@@ -47,6 +46,7 @@ from ferromq.config.values import duration, written
 from ferromq.errors import AlreadyExists, ConfigError, FerromqError, OutcomeUnknown
 from ferromq.files.atomic import put_file
 from ferromq.protocol.route import MASTER
+from ferromq.terminal.commands import in_commands
 from ferromq.terminal.progress import Progress
 
 _LOOK_SECONDS = 1.0

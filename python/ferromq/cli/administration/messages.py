@@ -23,7 +23,6 @@ from ferromq.cli.administration.output import (
     Missing,
     Output,
     OutputError,
-    in_commands,
     message_line,
     partial,
     told,
@@ -58,6 +57,7 @@ from ferromq.errors import (
 from ferromq.message import SendReceipt
 from ferromq.protocol import naming
 from ferromq.protocol.dead_letters import CAUSES
+from ferromq.terminal.commands import in_commands
 from ferromq.terminal.formatting import instant, number
 from ferromq.terminal.progress import Progress
 

@@ -24,7 +24,7 @@ from ferromq.errors import (
     TopicNotFound,
     UserNotFound,
 )
-from ferromq.terminal import commands
+from ferromq.terminal.commands import in_commands
 from ferromq.terminal.formatting import instant, table
 
 DONE, FAILED, WRONG_USAGE, NOT_FOUND, UNREACHABLE = range(5)
@@ -210,9 +210,6 @@ def partial(unreachable: Sequence[Unreachable]) -> int:
         text = f"ferromq: the part of the broker at {broker.address} is missing: {in_commands(str(broker.error))}"
         click.echo(visible(text), err=True)
     return UNREACHABLE if unreachable else DONE
-
-
-in_commands, use_namespace = commands.in_commands, commands.use_namespace
 
 
 def fail(error: Exception) -> int:

@@ -13,11 +13,12 @@ from click.shell_completion import CompletionItem
 
 import ferromq
 from ferromq.cli.administration.contexts import Context, Contexts
-from ferromq.cli.administration.output import Output, use_namespace
+from ferromq.cli.administration.output import Output
 from ferromq.cli.parsing import Number, with_options
 from ferromq.core.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.protocol.endpoints import ENDPOINT_VARIABLE, NAMESRV_VARIABLE
+from ferromq.terminal.commands import use_namespace
 
 _COMPLETION_TIMEOUT = 2.0
 """Seconds that a completion of names may take."""
